@@ -1,11 +1,13 @@
 //! `run --push` and `--otlp`: sends a profile of each window of time to servers while the program runs.
 //!
 //! One thread at the lowest priority follows the captures as they are written and makes the profiles; one for each server
-//! sends them, from a queue on disk. At the end the last profiles are made by whoever waits for them, at its own priority.
+//! sends them, from a queue on disk. At the end the last profiles are made by whoever waits for them, at its own priority: where the
+//! thread has got no processor, from the begin of a short recording.
 //!
 //! Invariant: neither the recording nor the program waits for them, and memory and disk are bounded, whatever a server does.
 
 mod delivery;
+mod made;
 mod queue;
 mod request;
 mod retry_after;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 use memtrack_collector::RecordingHandle;
 
 use self::delivery::Delivery;
+use self::made::{MadeWindows, UnmadeWindows, all_captures};
 use self::queue::PushQueue;
 use self::request::PushedWindow;
 use self::tree::PushedTree;
@@ -26,7 +29,7 @@ use crate::args::RunArgs;
 use crate::args::push::{PushServer, ServerUrl};
 use crate::control::snapshot::CapturePaths;
 use crate::message;
-use crate::units::plural;
+use crate::units::{duration, plural};
 
 /// How often the captures are looked at; windows are no shorter than 100 ms.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -38,12 +41,51 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const MAKING_LIMIT: Duration = Duration::from_secs(4);
 /// For how long the thread that made them may take to stop; then it is left behind, and what was made is sent.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
+/// After this time a short recording is read anew meanwhile.
+const ANEW_LIMIT: Duration = Duration::from_millis(500);
+/// Bytes of captures that are read anew: those of about 20 million events, which take two seconds.
+const MOST_ANEW: u64 = 64 << 20;
 
 /// The threads that send.
 pub(crate) struct Pushes {
     ending: Arc<PushEnd>,
     outlets: Outlets,
     senders: Vec<JoinHandle<()>>,
+    source: PushSource,
+}
+
+/// What windows are made from.
+#[derive(Clone)]
+struct PushSource {
+    captures: CapturePaths,
+    every: Duration,
+    labels: Vec<(String, String)>,
+    made: Arc<MadeWindows>,
+}
+
+impl PushSource {
+    /// All processes from their begin. `ended`: see [`PushedTree::new`].
+    fn tree(&self, ended: &Arc<OnceLock<Instant>>) -> PushedTree {
+        PushedTree::new(Arc::clone(&self.captures), (self.every, self.labels.clone()), &self.made, ended)
+    }
+
+    /// Whether it does not take long to read them.
+    fn is_short(&self) -> bool {
+        let bytes = |path| std::fs::metadata(path).map_or(0, |file| file.len());
+        all_captures(&self.captures).into_iter().map(|(_, path)| bytes(path)).sum::<u64>() <= MOST_ANEW
+    }
+
+    /// Says what is missing.
+    fn end(&self, is_over: impl Fn() -> bool) -> UnmadeWindows {
+        let unmade = self.made.end(&self.captures, self.every, is_over);
+        if unmade.windows > 0 {
+            let longest = duration(unmade.longest_ns);
+            message::warning(format_args!(
+                "the last windows are not sent: they could not be made of the last {longest}"
+            ));
+        }
+        unmade
+    }
 }
 
 /// The end of the recording.
@@ -86,6 +128,11 @@ impl PushEnd {
         self.at.get().is_some()
     }
 
+    /// Whether the thread has stopped.
+    fn has_stopped(&self) -> bool {
+        !matches!(*self.lock(), Maker::Working)
+    }
+
     fn stop(&self, maker: Maker) {
         *self.lock() = maker;
         self.changed.notify_all();
@@ -113,6 +160,7 @@ struct Making {
 /// could be started, so that nobody waits for more.
 struct OpenOutlets {
     outlets: Outlets,
+    made: Arc<MadeWindows>,
     ending: Weak<PushEnd>,
 }
 
@@ -127,14 +175,26 @@ impl Drop for OpenOutlets {
 
 impl OpenOutlets {
     fn put(&self, window: &PushedWindow) {
-        for (server, queue) in &*self.outlets {
-            match window.request(*server) {
-                Ok(request) => {
-                    if let Some(why) = queue.put(&request) {
-                        message::warning(format_args!("{}: a window was given up: {why}", server.option()));
-                    }
+        put(&self.outlets, &self.made, window);
+    }
+}
+
+/// Queues a window for each server, if it is the next one of its process.
+fn put(outlets: &Outlets, made: &MadeWindows, window: &PushedWindow) {
+    let requests: Vec<_> = outlets.iter().map(|(server, _)| window.request(*server)).collect();
+    if !made.claim(window.span) {
+        return;
+    }
+    for ((server, queue), request) in outlets.iter().zip(requests) {
+        match request {
+            Ok(request) => {
+                if let Some(why) = queue.put(&request) {
+                    message::warning(format_args!("{}: a window was given up: {why}", server.option()));
                 }
-                Err(error) => message::warning(format_args!("a window is not sent: {error:#}")),
+            }
+            Err(error) => {
+                queue.miss(1);
+                message::warning(format_args!("a window is not sent: {error:#}"));
             }
         }
     }
@@ -167,33 +227,51 @@ impl Pushes {
             }
         }
         let (ending, outlets) = (Arc::<PushEnd>::default(), Outlets::from(outlets));
-        let open = OpenOutlets { outlets: Arc::clone(&outlets), ending: Arc::downgrade(&ending) };
-        let tree = PushedTree::new(captures, (options.push_every, options.push_label.clone()), &ending.at);
-        let (making, stopping) = (Making { tree, outlets: open }, Arc::clone(&ending));
+        let made = Arc::<MadeWindows>::default();
+        let open =
+            OpenOutlets { outlets: Arc::clone(&outlets), made: Arc::clone(&made), ending: Arc::downgrade(&ending) };
+        let source = PushSource { captures, every: options.push_every, labels: options.push_label.clone(), made };
+        let (making, stopping) = (Making { tree: source.tree(&ending.at), outlets: open }, Arc::clone(&ending));
         spawn("memtrack-push", move || make(making, &recording, &stopping));
-        Some(Self { ending, outlets, senders })
+        Some(Self { ending, outlets, senders, source })
     }
 
     /// The captures are complete: sends the last windows, for a few seconds at the most.
     pub(crate) fn end(self) {
-        let Self { ending, outlets, senders } = self;
+        let Self { ending, outlets, senders, source } = self;
         let ended = ending.set();
-        match ending.stopped(ended + STOP_LIMIT) {
-            Maker::Stopped(mut making) => {
-                let Making { tree, outlets } = &mut *making;
-                if !tree.finish(ended + MAKING_LIMIT, |window| outlets.put(window)) {
-                    message::warning("the last windows are not sent: the recording is not replayed yet");
-                }
-            }
-            Maker::Gone => {}
-            // It looks up names in files, which cannot be interrupted, or has no processor.
-            Maker::Working => message::warning("the last windows are not sent: those before them are still made"),
-        }
+        // As long as there is the one who made the windows, the queues are open.
+        let _maker = make_last(&ending, &outlets, &source);
+        let unmade = source.end(|| Instant::now() >= ended + END_LIMIT);
+        outlets.iter().for_each(|(_, queue)| queue.miss(unmade.windows));
         outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
         senders.into_iter().for_each(|sender| drop(sender.join()));
         // The thread that makes windows may have been left behind, and still has the queues.
         outlets.iter().for_each(|(_, queue)| queue.remove());
     }
+}
+
+/// Makes the last windows of a recording that has ended; returns what the thread that made the others has left.
+fn make_last(ending: &PushEnd, outlets: &Outlets, source: &PushSource) -> Maker {
+    let ended = ending.set();
+    let is_over = || Instant::now() >= ended + MAKING_LIMIT;
+    let mut maker = ending.stopped(ended + ANEW_LIMIT);
+    // It looks up names in files, which cannot be interrupted, or has no processor.
+    if matches!(maker, Maker::Working) && source.is_short() {
+        let begun = OnceLock::from(Instant::now());
+        let mut anew = source.tree(&Arc::new(begun));
+        if anew.finish(|| is_over() || ending.has_stopped(), |window| put(outlets, &source.made, window)) {
+            return maker;
+        }
+    }
+    if matches!(maker, Maker::Working) {
+        maker = ending.stopped(ended + STOP_LIMIT);
+    }
+    if let Maker::Stopped(making) = &mut maker {
+        let Making { tree, outlets } = &mut **making;
+        tree.finish(is_over, |window| outlets.put(window));
+    }
+    maker
 }
 
 /// Starts a thread; without it nothing is sent.
@@ -237,17 +315,17 @@ fn make(mut making: Making, recording: &RecordingHandle, ending: &PushEnd) {
 mod tests {
     use std::sync::Arc;
     use std::thread;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::queue::PushQueue;
-    use super::{END_LIMIT, Maker, OpenOutlets, Outlets, PushEnd, queue_key};
+    use super::{END_LIMIT, MOST_ANEW, Maker, OpenOutlets, Outlets, PushEnd, PushSource, Pushes, queue_key};
     use crate::args::push::PushServer;
 
     fn open_outlets() -> (Arc<PushQueue>, Arc<PushEnd>, OpenOutlets) {
         let queue = Arc::new(PushQueue::new("Otlp http://a:1".into()).unwrap());
         let outlets: Outlets = [(PushServer::Otlp, Arc::clone(&queue))].into();
         let ending = Arc::<PushEnd>::default();
-        (queue, Arc::clone(&ending), OpenOutlets { outlets, ending: Arc::downgrade(&ending) })
+        (queue, Arc::clone(&ending), OpenOutlets { outlets, made: Arc::default(), ending: Arc::downgrade(&ending) })
     }
 
     /// Else who sends would wait for ever, and the end of the recording for them.
@@ -272,6 +350,34 @@ mod tests {
         assert!(matches!(ending.stopped(ended), Maker::Working));
         drop(open);
         assert_eq!(queue.end(), Some(ended + END_LIMIT));
+    }
+
+    /// The end of a recording whose thread that makes windows gets no processor; returns how many windows are said to have been
+    /// there, and how many of them are to be sent. The capture has at least so many bytes.
+    fn ended_without_maker(length: u64) -> (u64, u64) {
+        let (queue, ending, open) = open_outlets();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../reader/tests/fixtures/v5.bin");
+        let bytes = std::fs::copy(fixture, file.path()).unwrap();
+        file.as_file().set_len(bytes.max(length)).unwrap();
+        let path = file.path().to_owned();
+        let captures = Arc::new(move |number| (number == 0).then(|| path.clone()));
+        let every = Duration::from_secs(3600);
+        let source = PushSource { captures, every, labels: Vec::new(), made: Arc::clone(&open.made) };
+        Pushes { ending, outlets: Arc::clone(&open.outlets), senders: Vec::new(), source }.end();
+        let sent = std::iter::from_fn(|| queue.take()).count();
+        (queue.counts().made, sent as u64)
+    }
+
+    #[test]
+    fn windows_are_made_at_the_end_without_the_thread_that_made_them() {
+        assert_eq!(ended_without_maker(0), (1, 1));
+    }
+
+    /// The server, or who reads what is said at the end, cannot know of them else.
+    #[test]
+    fn windows_that_were_not_made_count_as_not_delivered() {
+        assert_eq!(ended_without_maker(MOST_ANEW + 1), (1, 0));
     }
 
     #[test]

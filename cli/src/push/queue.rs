@@ -172,6 +172,13 @@ impl PushQueue {
         None
     }
 
+    /// So many were not made, or cannot be sent: they count as given up.
+    pub(super) fn miss(&self, number: u64) {
+        let mut state = self.lock();
+        state.made += number;
+        state.lost += number;
+    }
+
     /// Writes a request into its file; returns the bytes. If that fails, there is no file.
     fn write(&self, file: &Path, request: &PushRequest) -> Result<u64, String> {
         let why = match stored::write(file, &self.server, request) {

@@ -15,6 +15,7 @@ use serde_json::json;
 use std::io::Write as _;
 use twox_hash::XxHash64;
 
+use super::made::WindowSpan;
 use crate::args::push::{PushFormat, PushServer};
 use crate::export::{otlp, write_pprof_window};
 use crate::live::picture::{ALLOCATED, LIVE};
@@ -50,6 +51,7 @@ impl PushRequest {
 
 /// A window of a process with what is known of it.
 pub(super) struct PushedWindow {
+    pub(super) span: WindowSpan,
     pub(super) capture: Capture,
     /// When it began, since 1970.
     pub(super) time_ns: u64,

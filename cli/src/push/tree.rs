@@ -11,6 +11,7 @@ use anyhow::Result;
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveWindow};
 use memtrack_reader::symbols::{DebugFileSearch, Symbolizer};
 
+use super::made::{AHEAD, MadeWindows, WindowSpan};
 use super::request::{PushLabels, PushedWindow};
 use crate::control::snapshot::CapturePaths;
 use crate::live::picture::LivePicture;
@@ -24,16 +25,15 @@ const BUDGET: Duration = Duration::from_millis(50);
 const LINES_LIMIT: Duration = Duration::from_millis(1500);
 const NAMES_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Numbers in the tree that are looked for beyond the highest known one: a child's capture may not be opened yet, or never.
-const AHEAD: u32 = 17;
-
 /// The processes of a recording.
 pub(super) struct PushedTree {
     captures: CapturePaths,
     every: Duration,
     host: String,
     labels: Vec<(String, String)>,
-    followed: Vec<LiveFollower>,
+    made: Arc<MadeWindows>,
+    /// With the numbers of their processes.
+    followed: Vec<(u32, LiveFollower)>,
     /// The lowest number in the tree of a process that was not followed yet, and the higher ones that were.
     lowest: u32,
     known: HashSet<u32>,
@@ -42,10 +42,12 @@ pub(super) struct PushedTree {
 }
 
 impl PushedTree {
-    /// Of a recording, whose windows have this length. `ended`: says when it ends: from then on there is little time for names.
+    /// Of a recording, whose windows have this length, those that are not `made`. `ended`: says when it ends: from then on there is
+    /// little time for names.
     pub(super) fn new(
         captures: CapturePaths,
         (every, labels): (Duration, Vec<(String, String)>),
+        made: &Arc<MadeWindows>,
         ended: &Arc<OnceLock<Instant>>,
     ) -> Self {
         let search = DebugFileSearch::default().limited_from(Arc::clone(ended), LINES_LIMIT, NAMES_LIMIT);
@@ -54,6 +56,7 @@ impl PushedTree {
             every,
             host: origin_names::host(),
             labels,
+            made: Arc::clone(made),
             followed: Vec::new(),
             lowest: 0,
             known: HashSet::new(),
@@ -69,10 +72,9 @@ impl PushedTree {
         self.read_each(false, &is_over, &mut put)
     }
 
-    /// The same when nothing more is written: to the end of each process, but not longer than until this time.
-    pub(super) fn finish(&mut self, end: Instant, mut put: impl FnMut(&PushedWindow)) -> bool {
+    /// The same when nothing more is written: to the end of each process.
+    pub(super) fn finish(&mut self, is_over: impl Fn() -> bool, mut put: impl FnMut(&PushedWindow)) -> bool {
         self.look();
-        let is_over = || Instant::now() >= end;
         loop {
             let is_read = self.read_each(true, &is_over, &mut put);
             if is_read || is_over() {
@@ -85,12 +87,12 @@ impl PushedTree {
     fn read_each(&mut self, has_ended: bool, is_over: &impl Fn() -> bool, put: &mut impl FnMut(&PushedWindow)) -> bool {
         let mut followed = std::mem::take(&mut self.followed);
         let mut is_done = true;
-        followed.retain_mut(|follower| {
+        followed.retain_mut(|(number, follower)| {
             if is_over() {
                 is_done = false;
                 return true;
             }
-            match self.read_one(follower, has_ended, put) {
+            match self.read_one((*number, follower), has_ended, put) {
                 Ok(is_read) => {
                     is_done &= is_read;
                     !follower.has_ended()
@@ -118,7 +120,7 @@ impl PushedTree {
             // It may have nothing in it yet: then it is tried again.
             if let Ok(follower) = LiveFollower::open(capture, Some(self.every)) {
                 self.known.insert(number);
-                self.followed.push(follower);
+                self.followed.push((number, follower));
             }
         }
     }
@@ -126,7 +128,7 @@ impl PushedTree {
     /// `has_ended`: nothing more is written; returns whether all is read that was.
     fn read_one(
         &mut self,
-        follower: &mut LiveFollower,
+        (number, follower): (u32, &mut LiveFollower),
         has_ended: bool,
         put: &mut impl FnMut(&PushedWindow),
     ) -> Result<bool> {
@@ -135,17 +137,22 @@ impl PushedTree {
             follower.finish()?;
         }
         while let Some(window) = follower.take_window() {
-            put(&self.window(follower, window)?);
+            let LiveWindow { from_ns, to_ns, last, .. } = window;
+            let span = WindowSpan { process: number, from_ns, to_ns, is_last: last };
+            if self.made.is_next(span) {
+                put(&self.window(follower, span, window)?);
+            }
         }
         Ok(progress != FollowProgress::Behind)
     }
 
-    fn window(&mut self, follower: &LiveFollower, window: LiveWindow) -> Result<PushedWindow> {
+    fn window(&mut self, follower: &LiveFollower, span: WindowSpan, window: LiveWindow) -> Result<PushedWindow> {
         let LiveWindow { from_ns, to_ns, groups, totals, .. } = window;
         let groups = groups.iter().map(|group| (group, memtrack_reader::analysis::Tally::default()));
         let capture = LivePicture::of(follower, groups, totals).capture(&mut self.symbolizer)?;
         let process = follower.process();
         Ok(PushedWindow {
+            span,
             capture,
             time_ns: process.start.realtime_ns.unwrap_or(0).saturating_add(from_ns),
             duration_ns: to_ns.saturating_sub(from_ns),
@@ -169,7 +176,7 @@ impl PushedTree {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::PushedTree;
 
@@ -181,7 +188,7 @@ mod tests {
             std::fs::copy(whole, capture).unwrap();
         }
         let of_number = move |number: u32| captures.get(number as usize).cloned();
-        PushedTree::new(Arc::new(of_number), (Duration::from_secs(3600), Vec::new()), &Arc::default())
+        PushedTree::new(Arc::new(of_number), (Duration::from_secs(3600), Vec::new()), &Arc::default(), &Arc::default())
     }
 
     #[test]
@@ -189,7 +196,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut windows = 0;
         let mut late = tree(directory.path());
-        assert!(!late.finish(Instant::now(), |_| windows += 1) && windows == 0);
-        assert!(late.finish(Instant::now() + Duration::from_secs(3600), |_| windows += 1) && windows == 2);
+        assert!(!late.finish(|| true, |_| windows += 1) && windows == 0);
+        assert!(late.finish(|| false, |_| windows += 1) && windows == 2);
     }
 }

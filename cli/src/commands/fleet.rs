@@ -24,7 +24,7 @@ const MOST_NAMED: usize = 5;
 /// # Errors
 /// There are no tables or no engine, or standard output cannot be written.
 pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
-    let (mut script, mut whole) = prepare(options, FileCheck::Checksum)?;
+    let (mut script, mut whole) = prepare(options, if options.sql { FileCheck::Ends } else { FileCheck::Checksum })?;
     if options.sql {
         write!(stdout(), "{script}")?;
         return Ok(0);

@@ -1,8 +1,9 @@
 //! Changes the distance between samples, so that there are no more than so many a second: `run --sample=auto`.
 //!
 //! Too many samples double the distance at once, as often as their rate asks for. Where few come for two seconds, it is divided by up
-//! to four, and again each second in which few come, so that what follows a hot start is sampled soon. It stays where it is while the
-//! rate is between a quarter of the most and the most.
+//! to four, and again each second in which few come, so that what follows a hot start is sampled soon; but not below a 64th of the
+//! longest distance of late, for a program that is busy again has samples at the distance of the quiet time until that is seen. It stays
+//! where it is while the rate is between a quarter of the most and the most.
 //!
 //! Invariant: the distance that the shared memory names is between [`LEAST_BYTES`] and [`MOST_BYTES`].
 
@@ -20,8 +21,13 @@ const LOOK_NS: u64 = 10_000_000;
 const WINDOW_NS: u64 = 1_000_000_000;
 /// After so many windows with few samples the distance is divided, and after each that follows.
 const QUIET_WINDOWS: u32 = 2;
-/// By how much, at most: a program that has been quiet and is loud again has too many samples until that is seen.
+/// By how much, at most.
 const MOST_AT_ONCE: u64 = 4;
+/// The distance does not fall below this part of the longest one of late: then a busy program, which has the most samples a second at that
+/// one, has fewer than the most in the time of a look.
+const LEAST_PART: u64 = 64;
+/// After so many windows the longest distance of late counts half.
+const LATE_WINDOWS: u32 = 10;
 
 /// How often a process's allocations are sampled.
 #[derive(Debug)]
@@ -32,11 +38,22 @@ pub(crate) struct SampleRate {
     looked_ns: u64,
     samples_before: u64,
     quiet: u32,
+    /// The longest distance of late, and the windows since that was halved.
+    longest: u64,
+    late: u32,
 }
 
 impl SampleRate {
     pub(crate) fn new(most: Option<u32>, now: u64) -> Self {
-        Self { most: most.map_or(0, u64::from), begun_ns: now, looked_ns: now, samples_before: 0, quiet: 0 }
+        Self {
+            most: most.map_or(0, u64::from),
+            begun_ns: now,
+            looked_ns: now,
+            samples_before: 0,
+            quiet: 0,
+            longest: 0,
+            late: 0,
+        }
     }
 
     /// Looks at the samples of the first so many slots; the new distance, if there is one.
@@ -66,7 +83,13 @@ impl SampleRate {
         if taken > self.most && rate > u128::from(self.most) {
             self.quiet = 0;
             let factor = rate.div_ceil(u128::from(self.most)).next_power_of_two();
-            return u64::try_from(u128::from(distance).saturating_mul(factor)).unwrap_or(u64::MAX).min(MOST_BYTES);
+            let longer = u64::try_from(u128::from(distance).saturating_mul(factor)).unwrap_or(u64::MAX).min(MOST_BYTES);
+            self.longest = self.longest.max(longer);
+            return longer;
+        }
+        self.late = self.late.saturating_add(1);
+        if self.late >= LATE_WINDOWS {
+            (self.late, self.longest) = (0, self.longest / 2);
         }
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         self.quiet = if rate.saturating_mul(4) < self.most { self.quiet.saturating_add(1) } else { 0 };
@@ -76,7 +99,8 @@ impl SampleRate {
         // As often as would lead to half of the most.
         let factor = (self.most / 2 / rate.max(1)).clamp(2, MOST_AT_ONCE);
         // One that the user has asked for may be shorter than the shortest.
-        if distance / factor < LEAST_BYTES { distance.min(LEAST_BYTES) } else { distance / factor }
+        let least = LEAST_BYTES.max(self.longest / LEAST_PART);
+        distance.min(least.max(distance / factor))
     }
 }
 
@@ -118,21 +142,32 @@ mod tests {
     fn after_a_hot_start_the_distance_is_short_again_within_seconds() {
         let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
         run(&mut rate, &mut state, 2e10, 3);
-        assert!(state.2 > 100 << 20, "{}", state.2);
-        run(&mut rate, &mut state, 4.5e6, 8);
-        assert!(state.2 <= 512 << 10, "{}", state.2);
+        let hot = state.2;
+        assert!(hot > 100 << 20, "{hot}");
+        run(&mut rate, &mut state, 4.5e6, 6);
+        assert!(state.2 <= hot / 64, "{}", state.2);
+        run(&mut rate, &mut state, 4.5e6, 60);
+        assert!(state.2 <= 256 << 10, "{}", state.2);
     }
 
     #[test]
     fn a_program_that_is_loud_now_and_then_has_few_samples_too_many() {
-        let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
-        run(&mut rate, &mut state, 5e9, 10);
-        for _ in 0..10 {
-            let first = run(&mut rate, &mut state, 5e9, 1);
-            assert!(first < 500.0, "{first}");
-            let second = run(&mut rate, &mut state, 5e9, 1);
-            assert!(second < 101.0, "{second}");
-            run(&mut rate, &mut state, 0.0, 5);
+        for bytes in [5e8, 5e9, 2e10] {
+            for quiet in [1, 2, 5, 9, 15, 29, 120] {
+                let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
+                run(&mut rate, &mut state, bytes, 10);
+                let before = state.1;
+                for _ in 0..10 {
+                    let first = run(&mut rate, &mut state, bytes, 1);
+                    let most = if quiet < 20 { 500.0 } else { 15_000.0 };
+                    assert!(first < most, "{first} after {quiet} s at {bytes}");
+                    let second = run(&mut rate, &mut state, bytes, 1);
+                    assert!(second < 101.0, "{second} after {quiet} s at {bytes}");
+                    run(&mut rate, &mut state, 0.0, quiet);
+                }
+                let a_second = (state.1 - before) / (10 * (2 + quiet)) as f64;
+                assert!(a_second < 120.0, "{a_second} with {quiet} s at {bytes}");
+            }
         }
     }
 }

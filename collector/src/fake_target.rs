@@ -48,7 +48,7 @@ impl FakeTarget {
         let free = |&slot: &u32| self.area.slot(slot).unwrap().owner.compare_exchange(0, tid, SeqCst, SeqCst).is_ok();
         let slot = (0..self.area.slot_count()).find(free).unwrap();
         self.area.control().note_claimed(slot);
-        assert!(self.area.ensure_mapped(slot));
+        assert!(self.area.ensure_mapped(slot).is_ok());
         self.area.slot(slot).unwrap().owners.fetch_add(1, Relaxed);
         FakeWriter { area: Arc::clone(&self.area), slot, begun: false }
     }

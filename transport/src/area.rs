@@ -14,7 +14,7 @@ use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
-use crate::segment_mappings::{SegmentMappings, ZeroMemory};
+use crate::segment_mappings::{NotMapped, SegmentMappings, ZeroMemory};
 
 /// Pages at the start, with the first slots, that the memory has from the beginning: those that the kernel maps in a target
 /// with the first one that it touches (fault-around), so that it is known how many these are.
@@ -196,8 +196,8 @@ impl Area {
         self.control().magic.load(Acquire) == MAGIC
     }
 
-    /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them and the target. Allocates nothing.
-    pub fn ensure_mapped(&self, slot: u32) -> bool {
+    /// Maps the segments of a slot, if they are not yet; the error says why not. Allocates nothing.
+    pub fn ensure_mapped(&self, slot: u32) -> Result<(), NotMapped> {
         self.mappings.ensure_mapped(slot)
     }
 
@@ -356,7 +356,7 @@ mod tests {
     fn a_child_that_has_parted_has_memory_of_its_own() {
         let (parents, file) = Area::create(64, &std::env::temp_dir()).unwrap();
         let child = Area::open(file.as_fd(), 64).unwrap();
-        assert!(child.ensure_mapped(20) && child.is_of_collector());
+        assert!(child.ensure_mapped(20).is_ok() && child.is_of_collector());
         parents.slot(20).unwrap().busy.store(1, Relaxed);
         parents.segment(20, 3).unwrap().fill.store(7, Relaxed);
         for promises in [true, false] {

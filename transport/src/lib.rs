@@ -23,4 +23,4 @@ pub mod segment_chain;
 mod segment_mappings;
 
 pub use area::Area;
-pub use segment_mappings::could_map;
+pub use segment_mappings::{NotMapped, could_map};

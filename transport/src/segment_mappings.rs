@@ -16,6 +16,15 @@ use std::sync::atomic::{AtomicBool, AtomicPtr};
 use crate::clock::monotonic_ns;
 use crate::layout::{PAGE, SEGMENT_BYTES, SEGMENTS_PER_SLOT, SLOT_COUNTS, segments_offset, total_bytes};
 
+/// Why segments are not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotMapped {
+    /// The system refuses a mapping, or the target would have too little left.
+    NoRoom,
+    /// Another thread was at it for long: what it maps to look whether there is room may be what was missing.
+    Busy,
+}
+
 /// Bytes of all segments of a slot.
 const SLOT_BYTES: usize = SEGMENTS_PER_SLOT * SEGMENT_BYTES;
 /// Address space in bytes that a target must have left beside what is mapped: for its library's tables, and for itself.
@@ -144,9 +153,15 @@ impl SegmentMappings {
         Some(unsafe { start.add((slot - first_of(group)) as usize * SLOT_BYTES) })
     }
 
-    /// Maps the segments of a slot, if they are not yet. `false`: there is no room for them. Allocates nothing.
-    pub(crate) fn ensure_mapped(&self, slot: u32) -> bool {
-        slot < self.slots && (1..=group_of(slot)).all(|group| self.is_mapped(group) || self.extend(group))
+    /// Maps the segments of a slot, if they are not yet. Allocates nothing.
+    ///
+    /// # Errors
+    /// Why they are not mapped.
+    pub(crate) fn ensure_mapped(&self, slot: u32) -> Result<(), NotMapped> {
+        if slot >= self.slots {
+            return Err(NotMapped::NoRoom);
+        }
+        (1..=group_of(slot)).try_for_each(|group| if self.is_mapped(group) { Ok(()) } else { self.extend(group) })
     }
 
     fn is_mapped(&self, group: usize) -> bool {
@@ -155,7 +170,7 @@ impl SegmentMappings {
 
     /// Maps the next group, if that leaves the target room. One thread at a time looks, since what it maps for that is missing to others;
     /// one that does not come to its end is not waited for long.
-    fn extend(&self, group: usize) -> bool {
+    fn extend(&self, group: usize) -> Result<(), NotMapped> {
         let begun = monotonic_ns();
         let mut is_alone = self.begin_extending();
         while !is_alone && monotonic_ns().saturating_sub(begun) < PATIENCE_NS {
@@ -166,7 +181,11 @@ impl SegmentMappings {
         if is_alone {
             self.extending.store(false, Release);
         }
-        is_there
+        match (is_there, is_alone) {
+            (true, _) => Ok(()),
+            (false, true) => Err(NotMapped::NoRoom),
+            (false, false) => Err(NotMapped::Busy),
+        }
     }
 
     fn begin_extending(&self) -> bool {
@@ -347,7 +366,7 @@ fn unmap(at: NonNull<u8>, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{GROUPS, SLOT_BYTES, SegmentMappings, first_of, group_of};
+    use super::{GROUPS, NotMapped, SLOT_BYTES, SegmentMappings, first_of, group_of};
     use crate::Area;
     use crate::layout::{PAGE, SLOT_COUNTS, segments_offset};
     use std::os::fd::AsFd;
@@ -376,8 +395,8 @@ mod tests {
         let sparing = SegmentMappings::map_first_group(file.as_fd(), 512).unwrap();
         assert_eq!(sparing.bytes, segments_offset(512) + 8 * SLOT_BYTES);
         assert!(sparing.segments(7).is_some() && sparing.segments(8).is_none());
-        assert!(sparing.ensure_mapped(40) && sparing.segments(40).is_some() && sparing.segments(64).is_none());
-        assert!(sparing.ensure_mapped(511) && !sparing.ensure_mapped(512));
+        assert!(sparing.ensure_mapped(40).is_ok() && sparing.segments(40).is_some() && sparing.segments(64).is_none());
+        assert!(sparing.ensure_mapped(511).is_ok() && sparing.ensure_mapped(512).is_err());
         for slot in (0..512).step_by(3) {
             word(&sparing, slot).store(u64::from(slot) + 1, SeqCst);
         }
@@ -395,10 +414,10 @@ mod tests {
             SegmentMappings::map_first_group(file.as_fd(), 64).unwrap(),
             SegmentMappings::whole(other.as_fd(), 64).unwrap(),
         );
-        assert!(space.ensure_mapped(20));
+        assert!(space.ensure_mapped(20).is_ok());
         // SAFETY: nobody else uses it.
         assert!(unsafe { space.replace(other.as_fd()) });
-        assert!(space.ensure_mapped(63));
+        assert!(space.ensure_mapped(63).is_ok());
         for slot in [0, 8, 15, 16, 31, 32, 63] {
             word(&space, slot).store(7, SeqCst);
             assert_eq!(word(&second, slot).load(SeqCst), 7, "{slot}");
@@ -427,7 +446,7 @@ mod tests {
             // SAFETY: the child calls what allocates nothing, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let mapped = if limit_to(left) { space.ensure_mapped(8).into() } else { 2 };
+                let mapped = if limit_to(left) { space.ensure_mapped(8).is_ok().into() } else { 2 };
                 // SAFETY: takes a number only.
                 unsafe { libc::_exit(mapped) };
             }
@@ -445,9 +464,31 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    (0..512).for_each(|slot| assert!(space.ensure_mapped(slot) && word(&space, slot).load(SeqCst) == 0))
+                    (0..512).for_each(|slot| {
+                        assert!(space.ensure_mapped(slot).is_ok() && word(&space, slot).load(SeqCst) == 0)
+                    })
                 });
             }
         });
+    }
+
+    #[test]
+    fn what_another_thread_maps_to_look_is_no_want_of_room() {
+        let (_area, file) = Area::create(64, &std::env::temp_dir()).unwrap();
+        let space = SegmentMappings::map_first_group(file.as_fd(), 64).unwrap();
+        for (is_busy, why) in [(false, NotMapped::NoRoom), (true, NotMapped::Busy)] {
+            // SAFETY: the child calls what allocates nothing, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                space.extending.store(is_busy, SeqCst);
+                let is_told = limit_to(15 << 20) && space.ensure_mapped(8) == Err(why);
+                // SAFETY: takes a number only.
+                unsafe { libc::_exit(is_told.into()) };
+            }
+            let mut status = 0;
+            // SAFETY: writes to a live local.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 1 << 8, "{why:?}");
+        }
     }
 }

@@ -151,9 +151,9 @@ fn stopped(reason: u32) -> Option<&'static str> {
         stop_reason::NONE | stop_reason::DETACHED => None,
         stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not drain the records in time"),
-        stop_reason::NO_MEMORY => {
-            Some("the program had no memory or address space left for memtrack's tables and buffers")
-        }
+        stop_reason::NO_MEMORY => Some(
+            "the program had no memory, address space or mappings (vm.max_map_count) left for memtrack's tables and buffers",
+        ),
         stop_reason::STRICT_SECCOMP => {
             Some("a thread entered seccomp's strict mode, after which it cannot be recorded")
         }

@@ -187,6 +187,7 @@ impl DrainThread {
         // In this order: see `RecordingProgress::end_state`.
         self.progress.set_ended(false);
         self.progress.set_unrecorded_program(None);
+        self.progress.set_stop_reason(None);
         self.waker.watch(Arc::clone(&connection.area));
         self.session = Some(Session::begin(connection, known, &self.options, &self.queue, &self.progress));
     }

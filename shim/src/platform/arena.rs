@@ -72,9 +72,13 @@ pub(crate) fn note_shortage() {
         recording_switch::off();
         if let Some(area) = shared_area::area() {
             let control = area.control();
+            // Before the state, which tells readers that there is one; the first reason stands.
+            let none = stop_reason::NONE;
+            let is_first = control.stop_reason.compare_exchange(none, stop_reason::NO_MEMORY, Relaxed, Relaxed).is_ok();
             // Not over a CLOSED.
-            if control.state.compare_exchange(state::RECORDING, state::STOPPED, Release, Relaxed).is_ok() {
-                control.stop_reason.store(stop_reason::NO_MEMORY, Relaxed);
+            let stops = control.state.compare_exchange(state::RECORDING, state::STOPPED, Release, Relaxed).is_ok();
+            if is_first && !stops {
+                control.stop_reason.store(none, Relaxed);
             }
         }
     }

@@ -8,9 +8,9 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 use memtrack_transport::segment_chain;
+use memtrack_transport::{Area, NotMapped};
 
 use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{FailedCall, PythonCall, RecordingState, RecordingThread, StateAccess};
@@ -77,7 +77,7 @@ pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
         access.begin_again();
         // SAFETY: no arguments, cannot fail.
         let tid = if is_forked { unsafe { libc::getpid() } } else { access.state().ring.tid() };
-        if tid != 0 && !has_ended(tid) && area.ensure_mapped(index) {
+        if tid != 0 && !has_ended(tid) && area.ensure_mapped(index).is_ok() {
             area.control().note_claimed(index);
             slot.owner.store(tid, Release);
             segment_chain::enter_hook(slot);
@@ -105,8 +105,8 @@ pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
 }
 
 /// Makes sure that a claimed slot has its memory; gives it up again where there is none. Its next claim is tried only now and then.
-/// Where there is no room for its segments, as under a limit of the address space, recording stops: what this thread frees and nobody
-/// records would count as live from now on.
+/// Where the system has no room for it, as under a limit of the address space, recording stops: what this thread frees and nobody
+/// records would count as live from now on. Where a filter forbids the thread to ask, the others are recorded all the same.
 fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     let place = THREADS.get(index as usize)?;
     // SAFETY: null, or a slot's thread, which is never freed.
@@ -115,11 +115,12 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     // The system is asked for no memory that it would end the program for; a slot that was used before has its own.
     let may_map =
         (known.is_some() || seccomp::may(OwnCall::Map)) && (area.is_mapped(index) || seccomp::may(OwnCall::Extend));
-    let has_segments = may_map && area.ensure_mapped(index);
-    if may_map && !has_segments {
+    let segments = may_map.then(|| area.ensure_mapped(index));
+    let thread = if segments == Some(Ok(())) { or_new() } else { None };
+    if segments == Some(Err(NotMapped::NoRoom)) || (segments == Some(Ok(())) && thread.is_none()) {
         arena::note_shortage();
     }
-    if let Some(thread) = has_segments.then(or_new).flatten() {
+    if let Some(thread) = thread {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);
     }

@@ -34,8 +34,8 @@ pub(super) const KEYS: [(&str, &str); 15] = [
 
 /// What the help says of Python's allocator, where objects are not recorded one by one.
 pub(super) const ARENAS: [&str; 2] = [
-    "Python takes memory for objects in arenas, of 1 MB or 256 kB: an arena counts to",
-    "the line that needed it. --trace-python-allocators shows objects instead.",
+    "Python's objects lie in arenas of 1 MB or 256 kB. An arena counts to the",
+    "line that needed it; --trace-python-allocators shows objects instead.",
 ];
 
 /// What the rows are.

@@ -260,9 +260,8 @@ fn make_last(ending: &PushEnd, outlets: &Outlets, source: &PushSource) -> Maker 
     if matches!(maker, Maker::Working) && source.is_short() {
         let begun = OnceLock::from(Instant::now());
         let mut anew = source.tree(&Arc::new(begun));
-        if anew.finish(|| is_over() || ending.has_stopped(), |window| put(outlets, &source.made, window)) {
-            return maker;
-        }
+        // Not all may be made then: of an aggregated capture, or of a tree with many processes, the thread makes the rest.
+        anew.finish(|| is_over() || ending.has_stopped(), |window| put(outlets, &source.made, window));
     }
     if matches!(maker, Maker::Working) {
         maker = ending.stopped(ended + STOP_LIMIT);

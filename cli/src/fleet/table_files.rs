@@ -103,6 +103,10 @@ fn collect(directory: &Path, deepest: usize, into: &mut Vec<PathBuf>) {
 /// Why a file is no whole table of memtrack.
 fn defect(path: &Path, check: FileCheck) -> Option<String> {
     let find = || -> Result<Option<String>> {
+        // To open a pipe would wait for its other end.
+        if !fs::metadata(path)?.is_file() {
+            return Ok(Some("expected a regular file".to_owned()));
+        }
         let file = File::open(path)?;
         if let Some(why) = defect_of_ends(&file)? {
             return Ok(Some(why));
@@ -112,7 +116,7 @@ fn defect(path: &Path, check: FileCheck) -> Option<String> {
         };
         Ok(if !has_version(&footer) {
             Some(format!("expected a table of memtrack, found no {VERSION_KEY} in its metadata"))
-        } else if check != FileCheck::Ends && !is_as_written(&file)? {
+        } else if check != FileCheck::Ends && is_by_memtrack(&footer) && !is_as_written(&file)? {
             Some("its bytes do not have the checksum that they were written with; it is damaged".to_owned())
         } else if check == FileCheck::Pages {
             read_pages(file).err().map(|error| format!("its pages cannot be read; it is damaged: {error}"))
@@ -125,6 +129,11 @@ fn defect(path: &Path, check: FileCheck) -> Option<String> {
 
 fn has_version(footer: &ParquetMetaData) -> bool {
     footer.file_metadata().key_value_metadata().is_some_and(|all| all.iter().any(|entry| entry.key == VERSION_KEY))
+}
+
+/// Whether no other program has written the file anew, with the checksum of the file before in its metadata.
+fn is_by_memtrack(footer: &ParquetMetaData) -> bool {
+    footer.file_metadata().created_by().is_some_and(|program| program.starts_with("memtrack "))
 }
 
 /// Reads the pages of all columns.
@@ -195,7 +204,7 @@ mod tests {
         fs::read(path).unwrap()
     }
 
-    /// The same without one of its keys.
+    /// The same without one of its keys, or with another program's name.
     fn without(key: &str) -> Vec<u8> {
         let mut bytes = whole();
         let at = bytes.windows(key.len()).rposition(|text| text == key.as_bytes()).unwrap();
@@ -244,6 +253,20 @@ mod tests {
         is_told(&damaged(whole()), FileCheck::Checksum, "checksum");
         assert!(told(&damaged(without("memtrack.checksum")), FileCheck::Checksum).is_empty());
         is_told(&damaged(without("memtrack.checksum")), FileCheck::Pages, "pages cannot be read");
+        // Of a program that keeps the metadata of what it writes anew, as pyarrow does.
+        let by_memtrack = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
+        assert!(told(&without(by_memtrack), FileCheck::Checksum).is_empty());
+    }
+
+    #[test]
+    fn a_pipe_among_the_tables_is_named_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "sites/sites-00112233445566aa.parquet", &whole());
+        let pipe = directory.path().join("sites/pipe.parquet");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let found = WholeFiles::find(directory.path(), &["sites"], |_| FileCheck::Ends).unwrap();
+        assert_eq!(found.broken, [("sites/pipe.parquet".into(), "expected a regular file".to_owned())]);
+        assert_eq!(found.of_table("sites").len(), 1);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl MadeWindows {
             }
             let end_ns = match (!is_over()).then(|| CaptureReader::open(path)) {
                 None => until.to_ns,
-                Some(Ok(capture)) => capture.process().duration_ns().unwrap_or(until.to_ns),
+                Some(Ok(capture)) => capture.duration_ns().unwrap_or(until.to_ns),
                 // Nothing was ever recorded.
                 Some(Err(_)) => continue,
             };

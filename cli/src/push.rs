@@ -1,8 +1,8 @@
 //! `run --push` and `--otlp`: sends a profile of each window of time to servers while the program runs.
 //!
 //! One thread at the lowest priority follows the captures as they are written and makes the profiles; one for each server
-//! sends them, from a queue on disk. At the end the last profiles are made by whoever waits for them, at its own priority: where the
-//! thread has got no processor, from the begin of a short recording.
+//! sends them, from a queue on disk. At the end, who waits for the last profiles makes them, at its own priority; where
+//! the thread has got no processor and the captures are short, by reading these from their beginning.
 //!
 //! Invariant: neither the recording nor the program waits for them, and memory and disk are bounded, whatever a server does.
 

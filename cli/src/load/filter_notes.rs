@@ -40,7 +40,7 @@ fn sentences(filter: &Filter, captures: &[(Capture, Tally)]) -> Vec<String> {
         let threads = || captures.iter().flat_map(|(capture, _)| &capture.threads);
         if threads().all(|thread| thread.name != *wanted && thread.tid.to_string() != *wanted) {
             let names = threads().map(|thread| &*thread.name).collect();
-            said.push(format!("no thread is named '{wanted}'; the threads are {}", listed(&names)));
+            said.push(format!("no thread is named '{wanted}'; threads: {}", listed(&names)));
         }
     }
     for wanted in &filter.functions {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_nothing_is_named_is_said_with_the_names_that_there_are() {
-        assert_eq!(said(&["MainThread"], &[], &[]), ["no thread is named 'MainThread'; the threads are main, pool-0"]);
+        assert_eq!(said(&["MainThread"], &[], &[]), ["no thread is named 'MainThread'; threads: main, pool-0"]);
         assert_eq!(said(&[], &["=read"], &[]), ["no function is named 'read'; similar: Reader.read"]);
         assert_eq!(
             said(&[], &["WORK"], &["none.py"]),
